@@ -392,7 +392,7 @@ fn a_function_that_is_called_too_often_is_switched_off_and_named() {
     let line = "fgraph: leaf [program] was not recorded any longer: more than 1 calls in a second";
     for options in [&[][..], &["--ring", "overwrite"]] {
         let said = record(options);
-        let lines = said.lines().filter(|said| said.contains("switched off"));
+        let lines = said.lines().filter(|said| said.contains("not recorded"));
         assert_eq!(lines.collect::<Vec<_>>(), [line], "{said}");
         let mut info = Command::new(env!("CARGO_BIN_EXE_fgraph"));
         let info = info.arg("info").arg(place.recording()).output().unwrap();

@@ -885,13 +885,24 @@ fn errors_of_writing_a_recording_are_reported() {
     assert!(matches!(error.unwrap_err(), RecordError::File(_)));
     // Always full; the rings are elsewhere.
     let folder = fgraph_scenario::directory();
-    let options = Options {
+    let elsewhere = Options {
         file: Some(folder.join("rings")),
-        ..options
+        ..options.clone()
     };
-    let full = "/dev/full".as_ref();
-    let recorder = FileRecorder::start(full, FILTER, &options).unwrap();
-    recorded_outer(1);
+    let error = FileRecorder::start("/dev/full".as_ref(), FILTER, &elsewhere);
+    assert!(matches!(error.unwrap_err(), RecordError::File(_)));
+    // Full soon.
+    let recorder = FileRecorder::start(&folder.join("a.fgraph"), FILTER, &options).unwrap();
+    let most = libc::rlimit {
+        rlim_cur: 4096,
+        rlim_max: 4096,
+    };
+    // SAFETY: the signal has no handler then, and the limit is a complete local.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &most), 0);
+    }
+    (0..100_000).for_each(|n| _ = recorded_inner(n, n));
     assert!(matches!(
         recorder.finish().unwrap_err(),
         FinishError::File(_)

@@ -130,12 +130,15 @@ impl FileRecorder {
         let file = place::create(path, 0o666).map_err(RecordError::File)?;
         let recorder = Arc::new(Recorder::start_with(filter, &options)?);
         let source = recorder.rings().clone();
+        // At once: without the head of the file, nothing can be recovered after a kill.
+        let drain = Drain::new(source.clone(), file, &Info::of_this_process());
+        let drain = drain.map_err(RecordError::File)?;
         let keeper = share.map(|share| Keeper::new(share, &recorder));
         // Before the thread exists: it is one of the threads with states.
         let states = States::of(options.states, &source);
         let write = move || {
             let _untraced = Untraced::new();
-            write(source, file, keeper, states)
+            write(&source, drain, keeper, states)
         };
         let writer = thread::Builder::new()
             .name("fgraph-recorder".into())
@@ -290,12 +293,11 @@ impl States {
 
 /// Writes the events from the rings until these are finished.
 fn write(
-    rings: Arc<Rings>,
-    file: File,
+    rings: &Rings,
+    mut drain: Drain<File>,
     mut keeper: Option<Keeper>,
     mut states: States,
 ) -> io::Result<u64> {
-    let mut drain = Drain::new(rings.clone(), file, &Info::of_this_process())?;
     while !rings.is_finished() {
         if drain.drain()? == 0 {
             thread::park_timeout(NAP);
